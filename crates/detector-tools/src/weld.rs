@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_detector_dataset::dataset_spec::DatasetSpec;
 use varve_detector_dataset::frame::{Blob, Frame, Payload};
+use varve_detector_file::run_files;
 use varve_detector_filters::{Encoder, Filter};
 use varve_detector_hdf5::ElementType;
 use varve_detector_writer::{Finished, Settings, WriteError, Writer};
@@ -147,10 +148,34 @@ impl Source {
 }
 
 fn copy(description: DatasetSpec, sources: &mut [Source], frames: u64, out: &Path) -> Result<Finished, WeldError> {
+    let filler = filler(&description, out)?;
+    let writer = Writer::create(out, description.clone(), Settings::default(), Arc::new(()))?;
+    let finished = match copy_frames(&description, &filler, sources, frames, &writer) {
+        Ok(()) => writer.finish().map_err(WeldError::from),
+        Err(error) => {
+            drop(writer);
+            Err(error)
+        }
+    };
+    finished.or_else(|failure| {
+        // The sources have all frames. The journal is removed last, because a file without one counts as finished.
+        for path in [out, &run_files::journal_of(out)] {
+            run_files::remove_if_there(path)
+                .or_else(|error| unfit(path, format!("{failure}; what was written cannot be removed: {error}")))?;
+        }
+        Err(failure)
+    })
+}
+
+fn copy_frames(
+    description: &DatasetSpec,
+    filler: &[u8],
+    sources: &mut [Source],
+    frames: u64,
+    writer: &Writer,
+) -> Result<(), WeldError> {
     let counts = description.chunk_counts();
     let chunks = description.chunks_per_frame() as usize;
-    let filler = filler(&description, out)?;
-    let writer = Writer::create(out, description, Settings::default(), Arc::new(()))?;
     sources.iter_mut().try_for_each(Source::advance)?;
     for number in 0..frames {
         let mut found: Vec<Option<Blob>> = vec![None; chunks];
@@ -168,10 +193,10 @@ fn copy(description: DatasetSpec, sources: &mut [Source], frames: u64, out: &Pat
         if found.iter().all(Option::is_none) {
             continue;
         }
-        let blobs = found.into_iter().map(|blob| blob.unwrap_or_else(|| filler.clone().into())).collect();
+        let blobs = found.into_iter().map(|blob| blob.unwrap_or_else(|| filler.to_vec().into())).collect();
         writer.submit(Frame { number, taken: 0, payload: Payload::Filtered(blobs) }, PATIENCE)?;
     }
-    Ok(writer.finish()?)
+    Ok(())
 }
 
 /// The chunk of fill values that stands for a chunk that no file has.

@@ -100,6 +100,17 @@ def bad(directory):
     layout = h5py.VirtualLayout((4, *SHAPE), "u2")
     layout[:] = h5py.VirtualSource("c.h5", "data", (4, *SHAPE))
     master(directory / "slabs.h5", layout)
+    write(directory / "d.h5", [frame(n) for n in range(3)])
+    with h5py.File(directory / "d.h5", "a") as file:
+        file["data"].id.write_direct_chunk((2, 0, 0), frame(2).tobytes(), filter_mask=1)
+    layout = h5py.VirtualLayout((3, *SHAPE), "u2")
+    layout[:] = h5py.VirtualSource("d.h5", "data", (3, *SHAPE))
+    master(directory / "late.h5", layout)
+    for libver in (None, "latest"):
+        layout = h5py.VirtualLayout((3, *SHAPE), "u2", maxshape=(None, *SHAPE))
+        source = h5py.VirtualSource("a.h5", "data", (3, *SHAPE), maxshape=(None, *SHAPE))
+        layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+        master(directory / f"unlimited-{libver}.h5", layout, libver)
     for name in ("data", "other"):
         layout = h5py.VirtualLayout((3, *SHAPE), "u2")
         layout[:] = h5py.VirtualSource("a.h5", name, (3, *SHAPE))

@@ -8,8 +8,11 @@ use varve_detector_hdf5::checksum::lookup3;
 
 /// A master has mappings and metadata; a larger file is not one.
 const MASTER_BYTES_MAX: u64 = 1 << 30;
-/// More frames than any index has.
-const FRAMES_MAX: u64 = 1 << 32;
+/// Limit for the numbers of frames, which are kept in memory. The index of a new file has at most a quarter of them.
+const FRAMES_MAX: u64 = 1 << 26;
+/// Limit for the sides of a frame. HDF5 limits chunks to 4 GiB.
+const SIDE_MAX: u64 = 1 << 32;
+const UNLIMITED: &str = "its virtual dataset is unlimited; weld one whose selections have an end";
 /// Frames with two sides, numbered along one.
 const RANK: usize = 3;
 
@@ -210,7 +213,11 @@ impl Reader<'_> {
         }
         if is_regular {
             let sides: Option<Vec<Vec<u64>>> = (0..rank).map(|_| self.numbers(4, width)).collect();
-            return Some(regular(&sides?));
+            let (sides, unlimited) = (sides?, u64::MAX >> (64 - 8 * width.clamp(1, 8)));
+            if sides.iter().any(|side| side[2..].contains(&unlimited)) {
+                return Some(Err(UNLIMITED.into()));
+            }
+            return Some(regular(&sides));
         }
         let count = self.number(width)?;
         let mut blocks = Vec::new();
@@ -226,7 +233,7 @@ fn regular(sides: &[Vec<u64>]) -> Selected {
     let (start, stride, count, block) = (sides[0][0], sides[0][1], sides[0][2], sides[0][3]);
     let end = count.checked_mul(stride.max(block)).and_then(|length| start.checked_add(length));
     if end.is_none_or(|end| end > FRAMES_MAX) {
-        return Err("its virtual dataset is unlimited".into());
+        return Err(format!("its virtual dataset has more than {FRAMES_MAX} frames"));
     }
     let frames = (0..count).map(|number| start + number * stride..start + number * stride + block);
     let window = sides[1..].iter().map(|side| match side[..] {
@@ -234,7 +241,11 @@ fn regular(sides: &[Vec<u64>]) -> Selected {
         [start, stride, count, block] if stride == block => Ok((start, count.saturating_mul(block))),
         _ => Err("its virtual dataset takes frames apart".to_owned()),
     });
-    Ok(FrameSelection { frames: Some(frames.collect()), window: Some(window.collect::<Result<_, _>>()?) })
+    let window = window.collect::<Result<Vec<_>, _>>()?;
+    if window.iter().any(|(start, side)| start.saturating_add(*side) > SIDE_MAX) {
+        return Err(format!("its virtual dataset has frames with a side above {SIDE_MAX}"));
+    }
+    Ok(FrameSelection { frames: Some(frames.collect()), window: Some(window) })
 }
 
 /// First and last element of each block.
@@ -243,6 +254,9 @@ fn irregular(blocks: Vec<(Vec<u64>, Vec<u64>)>) -> Selected {
     for (start, end) in blocks {
         if start.iter().zip(&end).any(|(start, end)| start > end) || end[0] >= FRAMES_MAX {
             return Err("its virtual dataset has a block of no elements".into());
+        }
+        if end[1..].iter().any(|end| *end >= SIDE_MAX) {
+            return Err(format!("its virtual dataset has frames with a side above {SIDE_MAX}"));
         }
         let own: Vec<(u64, u64)> =
             start[1..].iter().zip(&end[1..]).map(|(start, end)| (*start, end - start + 1)).collect();

@@ -11,6 +11,9 @@ const DEPTH_MAX: usize = 16;
 pub const NODES_MAX: usize = 4096;
 /// Descriptions that a connection may number.
 const NUMBERED_MAX: usize = 1024;
+/// Fields of all descriptions in one message, and of all numbered ones. Limits the memory that a connection can take, and
+/// is not a limit for the connection as a whole, because values of attributes bring their types with each frame.
+const FIELDS_MAX: usize = 1 << 16;
 
 const NULL: u8 = 0xff;
 const BY_NUMBER: u8 = 0xfe;
@@ -97,6 +100,10 @@ pub struct StructureType {
     pub fields: Vec<(String, FieldType)>,
     /// Positions in an update's set of bits: one for the structure, and those of its fields.
     pub nodes: usize,
+    /// How deep the structure nests, elements of arrays and choices of unions included. Values are walked recursively.
+    depth: usize,
+    /// Number of fields, with those of all types that the structure refers to.
+    total: usize,
 }
 
 impl StructureType {
@@ -112,13 +119,43 @@ impl FieldType {
             _ => 1,
         }
     }
+
+    fn structure(&self) -> Option<&StructureType> {
+        match self {
+            FieldType::Structure(of) | FieldType::Structures(of) | FieldType::Union(of) | FieldType::Unions(of) => {
+                Some(of)
+            }
+            _ => None,
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.structure().map_or(1, |structure| structure.total)
+    }
 }
 
 /// The descriptions that a connection has numbered.
-#[derive(Debug, Default)]
-pub struct TypeRegistry(BTreeMap<u16, FieldType>);
+#[derive(Debug)]
+pub struct TypeRegistry {
+    numbered: BTreeMap<u16, FieldType>,
+    /// Fields of the numbered descriptions.
+    numbered_fields: usize,
+    /// Fields that the current message may still describe.
+    fields_left: usize,
+}
+
+impl Default for TypeRegistry {
+    fn default() -> TypeRegistry {
+        TypeRegistry { numbered: BTreeMap::new(), numbered_fields: 0, fields_left: FIELDS_MAX }
+    }
+}
 
 impl TypeRegistry {
+    /// The next message has its own fields.
+    pub fn begin_message(&mut self) {
+        self.fields_left = FIELDS_MAX;
+    }
+
     /// Reads a description; `None` is null.
     ///
     /// # Errors
@@ -136,19 +173,30 @@ impl TypeRegistry {
             NULL => Ok(None),
             BY_NUMBER => {
                 let number = reader.u16()?;
-                let known = self.0.get(&number).cloned();
+                let known = self.numbered.get(&number).cloned();
                 known.map(Some).ok_or_else(|| BadPva(format!("type number {number} is not defined")))
             }
             NUMBERED => {
                 let number = reader.u16()?;
                 let Some(read) = self.read_at(reader, depth + 1)? else { return bad("a numbered type is null") };
-                if self.0.len() >= NUMBERED_MAX && !self.0.contains_key(&number) {
-                    return bad(format!("the peer numbers more than {NUMBERED_MAX} types"));
-                }
-                self.0.insert(number, read.clone());
+                self.number(number, read.clone())?;
                 Ok(Some(read))
             }
             code => self.typed(code, reader, depth).map(Some),
+        }
+    }
+
+    fn number(&mut self, number: u16, read: FieldType) -> Result<(), BadPva> {
+        if self.numbered.len() >= NUMBERED_MAX && !self.numbered.contains_key(&number) {
+            return bad(format!("the peer numbers more than {NUMBERED_MAX} types"));
+        }
+        self.numbered_fields += read.total();
+        if let Some(before) = self.numbered.insert(number, read) {
+            self.numbered_fields -= before.total();
+        }
+        match self.numbered_fields {
+            0..=FIELDS_MAX => Ok(()),
+            _ => bad(format!("the peer numbers types with more than {FIELDS_MAX} fields")),
         }
     }
 
@@ -194,19 +242,28 @@ impl TypeRegistry {
     fn fields(&mut self, reader: &mut ByteReader<'_>, depth: usize) -> Result<Arc<StructureType>, BadPva> {
         let id = reader.text()?;
         let count = reader.count()?;
-        let (mut fields, mut nodes) = (Vec::new(), 1_usize);
+        let (mut fields, mut nodes, mut total, mut nests) = (Vec::new(), 1_usize, 1_usize, 1_usize);
         for _ in 0..count {
+            self.fields_left = self
+                .fields_left
+                .checked_sub(1)
+                .ok_or_else(|| BadPva(format!("a message describes over {FIELDS_MAX} fields")))?;
             let name = reader.text()?;
             let Some(kind) = self.read_at(reader, depth + 1)? else {
                 return bad(format!("field `{name}` has no type"));
             };
-            // Numbered types allow a short description of a type with many fields.
+            // Numbered types allow a short description of a type that has many fields, or nests deep.
             nodes += kind.nodes();
-            if nodes > NODES_MAX {
+            total += kind.total();
+            nests = nests.max(1 + kind.structure().map_or(0, |structure| structure.depth));
+            if total > NODES_MAX {
                 return bad(format!("a type has more than {NODES_MAX} fields"));
+            }
+            if nests > DEPTH_MAX {
+                return bad(format!("a type nests deeper than {DEPTH_MAX}"));
             }
             fields.push((name, kind));
         }
-        Ok(Arc::new(StructureType { id, fields, nodes }))
+        Ok(Arc::new(StructureType { id, fields, nodes, depth: nests, total }))
     }
 }

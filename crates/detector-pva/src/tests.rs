@@ -254,6 +254,61 @@ fn types_do_not_grow_by_references() {
 }
 
 #[test]
+fn types_do_not_nest_deep_by_references() {
+    // Each type is an array of structures whose only field is the type before.
+    let mut writer = ByteWriter::new(ByteOrder::Little);
+    writer.bytes.extend([0xfd, 1, 0, 0x80, 0, 1, 1, b'a', 0x22]);
+    for _ in 0..80_000 {
+        writer.bytes.extend([0xfd, 1, 0, 0x88, 0x80, 0, 1, 1, b'a', 0xfe, 1, 0]);
+    }
+    let mut reader = ByteReader::new(&writer.bytes, ByteOrder::Little);
+    let mut registry = TypeRegistry::default();
+    let refused = (0..=80_000).find_map(|_| registry.read(&mut reader).err()).expect("it nests too deep");
+    assert!(refused.0.contains("nests deeper"), "{refused}");
+}
+
+#[test]
+fn arrays_of_structures_count_their_fields() {
+    // Sixty-four arrays of structures with 64 fields, in one description without numbers.
+    let mut writer = ByteWriter::new(ByteOrder::Little);
+    writer.bytes.extend([0x80, 0, 64]);
+    for _ in 0..64 {
+        writer.bytes.extend([1, b'a', 0x88, 0x80, 0, 64]);
+        (0..64).for_each(|_| writer.bytes.extend([1, b'b', 0x22]));
+    }
+    let refused = TypeRegistry::default().read(&mut ByteReader::new(&writer.bytes, ByteOrder::Little));
+    assert!(refused.as_ref().is_err_and(|why| why.0.contains("more than 4096 fields")), "{refused:?}");
+}
+
+#[test]
+fn fields_of_one_message_and_of_numbered_types_are_limited() {
+    let wide = |numbers: Option<u16>| {
+        let mut writer = ByteWriter::new(ByteOrder::Little);
+        if let Some(number) = numbers {
+            writer.u8(0xfd);
+            writer.u16(number);
+        }
+        writer.bytes.extend([0x80, 0, 200]);
+        (0..200).for_each(|_| writer.bytes.extend([1, b'a', 0x22]));
+        writer.bytes
+    };
+    let mut registry = TypeRegistry::default();
+    let mut read = |bytes: Vec<u8>, is_next: bool| {
+        if is_next {
+            registry.begin_message();
+        }
+        registry.read(&mut ByteReader::new(&bytes, ByteOrder::Little)).map(drop)
+    };
+    let refused = (0..400).find_map(|_| read(wide(None), false).err()).expect("too many in a message");
+    assert!(refused.0.contains("a message describes over"), "{refused}");
+    // Types that are not kept, or that replace one another, take no memory.
+    (0..1000).for_each(|_| read(wide(None), true).expect("the next message"));
+    (0..1000).for_each(|_| read(wide(Some(1)), true).expect("replaced"));
+    let refused = (0..400).find_map(|number| read(wide(Some(number)), true).err()).expect("too many are kept");
+    assert!(refused.0.contains("numbers types with more than"), "{refused}");
+}
+
+#[test]
 fn a_pv_that_is_no_array_is_refused() {
     let mut writer = ByteWriter::new(ByteOrder::Little);
     writer.bytes.extend([0x80, 0, 1]);

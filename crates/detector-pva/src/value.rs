@@ -55,6 +55,7 @@ pub struct ValueReader<'r, 'b> {
 
 impl<'r, 'b> ValueReader<'r, 'b> {
     pub fn new(registry: &'r mut TypeRegistry, reader: ByteReader<'b>) -> ValueReader<'r, 'b> {
+        registry.begin_message();
         ValueReader { registry, reader, values_left: VALUES_MAX }
     }
 

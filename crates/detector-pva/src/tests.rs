@@ -325,7 +325,7 @@ fn a_pv_that_is_no_array_is_refused() {
 #[test]
 fn replies_to_a_search_name_the_server() {
     let sender = std::net::Ipv4Addr::new(10, 0, 0, 5).into();
-    let reply = |address: [u8; 16], found: u8| {
+    let reply = |address: [u8; 16], found: u8, id: u32| {
         let mut script = Script { order: ByteOrder::Big, bytes: Vec::new() };
         script.message(Command::SearchReply, |writer| {
             writer.bytes.extend([9; 12]);
@@ -335,13 +335,14 @@ fn replies_to_a_search_name_the_server() {
             writer.text("tcp");
             writer.u8(found);
         });
-        search::reply(&script.bytes, sender).expect("a reply").map(|address| address.to_string())
+        search::reply(&script.bytes, sender, id).expect("a reply").map(|address| address.to_string())
     };
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7];
-    assert_eq!(reply([0; 16], 1).as_deref(), Some("10.0.0.5:5075"));
-    assert_eq!(reply(mapped, 1).as_deref(), Some("10.0.0.7:5075"));
-    assert_eq!(reply(mapped, 0), None);
-    let request = search::request("PV", 4321);
+    assert_eq!(reply([0; 16], 1, 1).as_deref(), Some("10.0.0.5:5075"));
+    assert_eq!(reply(mapped, 1, 1).as_deref(), Some("10.0.0.7:5075"));
+    assert_eq!(reply(mapped, 0, 1), None);
+    assert_eq!(reply(mapped, 1, 2), None, "a reply to another request");
+    let request = search::request("PV", 4321, 1);
     assert_eq!(request.len(), 8 + 4 + 4 + 16 + 2 + 1 + 4 + 2 + 4 + 3);
-    assert_eq!(search::reply(&request, sender), Ok(None));
+    assert_eq!(search::reply(&request, sender, 1), Ok(None));
 }

@@ -142,7 +142,8 @@ fn find(pv: &str, addresses: &[String]) -> io::Result<SocketAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.set_broadcast(true)?;
     socket.set_read_timeout(Some(GLANCE))?;
-    let request = search::request(pv, socket.local_addr()?.port());
+    let id = u32::from_le_bytes(varve_env::random::bytes());
+    let request = search::request(pv, socket.local_addr()?.port(), id);
     let mut sent = Err(io::Error::new(io::ErrorKind::NotFound, "there is no address to search at"));
     for address in addresses {
         // One unreachable network does not prevent the search in others.
@@ -158,7 +159,7 @@ fn find(pv: &str, addresses: &[String]) -> io::Result<SocketAddr> {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => continue,
             Err(error) => return Err(error),
         };
-        match search::reply(&datagram[..length], sender.ip()) {
+        match search::reply(&datagram[..length], sender.ip(), id) {
             Ok(Some(address)) => return Ok(address),
             Ok(None) => {}
             Err(error) => tracing::debug!(pv, "reply to a search ignored: {error}"),

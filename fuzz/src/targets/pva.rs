@@ -11,7 +11,7 @@ use varve_detector_pva::{nt_ndarray, search};
 pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {
         Some((b'S', sent)) => subscribes(sent),
-        Some((b'U', datagram)) => matches!(search::reply(datagram, Ipv4Addr::LOCALHOST.into()), Ok(Some(_))),
+        Some((b'U', datagram)) => matches!(search::reply(datagram, Ipv4Addr::LOCALHOST.into(), 1), Ok(Some(_))),
         _ => false,
     }
 }

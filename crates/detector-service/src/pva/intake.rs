@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use varve_detector_dataset::dataset_spec::{DatasetSpec, Scalar, ScalarColumn, ScalarKind, Structure};
 use varve_detector_dataset::frame::{AckLevel, Frame, Payload};
+use varve_detector_dataset::frame_numbers::JUMP_MAX;
 use varve_detector_dataset::limits::is_name;
-use varve_detector_filters::{Compression, Filter, chunk_of_bitshuffle_lz4, chunk_of_lz4};
+use varve_detector_filters::{Compression, Decoder, Filter, chunk_of_bitshuffle_lz4, chunk_of_lz4};
 use varve_detector_pva::nt_ndarray::{PvaCodec, PvaFrame};
 use varve_detector_pva::value::PvValue;
 use varve_detector_stream::NoticeCode;
@@ -82,11 +83,13 @@ impl PvaIntake {
         None
     }
 
-    /// Whether the frame belongs to the acquisition of the last run: its number is higher, and its form the same.
+    /// Whether the frame belongs to the acquisition of the last run: its number is higher, by no more than a run accepts,
+    /// and its form the same.
     pub fn continues(&self, frame: &PvaFrame) -> bool {
         self.run.as_ref().is_some_and(|current| {
             let spec = &current.run.request.description;
             frame.unique_id > current.last
+                && frame.unique_id.abs_diff(current.last) <= JUMP_MAX
                 && spec.element == frame.element
                 && spec.frame == frame.shape
                 && filter_of(&frame.codec).is_ok_and(|filter| filter == spec.filter)
@@ -216,6 +219,21 @@ fn scalar(value: PvValue) -> Option<Scalar> {
     })
 }
 
+/// The `length` bytes of an LZ4 block that is larger than they are.
+fn unpack_lz4(block: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| format!("its LZ4 block has {bytes} bytes"));
+    // In a chunk, a block of exactly this length would be an uncompressed one.
+    if block.len() == length {
+        return Err(format!("its LZ4 block has {length} bytes, like the frame; send it uncompressed"));
+    }
+    let mut chunk = (length as u64).to_be_bytes().to_vec();
+    chunk.extend(size(length)?.to_be_bytes());
+    chunk.extend(size(block.len())?.to_be_bytes());
+    chunk.extend(block);
+    let filter = Filter { shuffle: false, compression: Compression::Lz4 };
+    Decoder { filter, element_bytes: 1 }.decode(&chunk, length).map_err(|error| error.to_string())
+}
+
 /// Gives the frame and its attributes to the run. `Err`: why the run does not keep the frame.
 fn keep(run: &Run, first: i64, frame: PvaFrame) -> Result<(), String> {
     run.tallies.received_bytes.fetch_add(frame.bytes.len() as u64, Relaxed);
@@ -223,7 +241,11 @@ fn keep(run: &Run, first: i64, frame: PvaFrame) -> Result<(), String> {
     let description = &run.request.description;
     let payload = match frame.codec {
         PvaCodec::Plain => Payload::Plain(frame.bytes),
-        PvaCodec::Lz4 => Payload::Filtered(vec![chunk_of_lz4(&frame.bytes, description.frame_bytes())?.into()]),
+        PvaCodec::Lz4 => match chunk_of_lz4(&frame.bytes, description.frame_bytes()) {
+            Ok(chunk) => Payload::Filtered(vec![chunk.into()]),
+            // The filter cannot store a block that LZ4 has not shrunk, as of a frame of noise.
+            Err(_) => Payload::Plain(unpack_lz4(&frame.bytes, description.frame_bytes())?),
+        },
         PvaCodec::BitshuffleLz4 => {
             let chunk = chunk_of_bitshuffle_lz4(&frame.bytes, description.frame_bytes());
             Payload::Filtered(vec![chunk.into()])
@@ -262,3 +284,6 @@ fn take_scalars(run: &Run, number: u64, values: &[(u32, Scalar)]) -> Result<(), 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,6 +121,10 @@ impl PvaReceiver {
         // The server sends the present value first. It may be from long ago, unless it continues a run.
         let mut is_first = true;
         loop {
+            // During an acquisition, reads do not time out.
+            if self.shared.is_stopping() {
+                return Ok(());
+            }
             stream.heard = None;
             if subscription.next(&mut stream, MESSAGE_BYTES_MAX)? == Update::Ended {
                 return Ok(());
@@ -204,6 +208,9 @@ struct PatientSocket<'s> {
 impl Read for PatientSocket<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
+            if self.shared.is_stopping() {
+                return Err(io::Error::other("the service is stopping"));
+            }
             if self.sent.elapsed() > ECHO_INTERVAL {
                 self.write_all(&ECHO)?;
             }
@@ -213,9 +220,6 @@ impl Read for PatientSocket<'_> {
                     return Ok(count);
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if self.shared.is_stopping() {
-                        return Err(io::Error::other("the service is stopping"));
-                    }
                     if self.heard.is_some_and(|heard| heard.elapsed() > SILENCE) {
                         return Err(io::Error::new(io::ErrorKind::TimedOut, "a message ended early"));
                     }

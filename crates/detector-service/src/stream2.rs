@@ -178,6 +178,10 @@ impl Intake {
         let mut patient = Patient { stream, shared: &shared, heard: None };
         let (mut message, mut legacy) = (Vec::new(), false);
         loop {
+            // During a series, reads do not time out.
+            if shared.is_stopping() {
+                return Err(io::Error::other("the service is stopping"));
+            }
             patient.heard = None;
             while matches!(self.series, SeriesState::Ending { .. }) && !patient.has_data()? {
                 self.end_in_time();

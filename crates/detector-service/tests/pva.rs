@@ -172,11 +172,41 @@ fn a_run_of_a_pv_goes_on_after_a_restart_and_ends_when_idle() {
     assert_eq!(first.stop().len(), 1, "the run is unfinished");
     // The value that the server has when the next service subscribes continues the run.
     ioc.post(&format!("{} 1 plain", next + 10));
-    let second = service(root, ioc.at(), Duration::from_secs(2));
+    let second = service(root, ioc.at(), Duration::from_secs(10));
     until("the present value is taken", || durable(&second, &run(1)) == frames + 1);
     ioc.post(&format!("{} 5 plain", next + 11));
     until("the run ends", || has_ended(&second, &run(1)));
     second.stop();
     let (frames, start) = check(root, &run(1), 1, "plain");
     assert_eq!(start + frames, next + 16);
+}
+
+/// Promise: a jump of the numbers, which a run would refuse, begins another run.
+#[test]
+fn a_jump_of_unique_ids_begins_another_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut ioc = Ioc::start();
+    let service = service(directory.path(), ioc.at(), PATIENCE);
+    post_until_subscribed(&mut ioc, &service, &run(1), 1, "plain");
+    ioc.post("1000000000 5 plain");
+    until("the frames after the jump are durable", || durable(&service, &run(2)) == 5);
+    service.stop();
+}
+
+/// Promise: the service stops during an acquisition, whose frames come faster than reads time out.
+#[test]
+fn service_stops_during_an_acquisition() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut ioc = Ioc::start();
+    let service = service(directory.path(), ioc.at(), PATIENCE);
+    let next = post_until_subscribed(&mut ioc, &service, &run(1), 1, "plain");
+    // The server goes on for a quarter of an hour.
+    writeln!(ioc.to, "post {next} 100000 plain").expect("it listens");
+    until("frames are durable", || durable(&service, &run(1)) > 1);
+    let (stopped, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        service.stop();
+        stopped.send(()).expect("the test waits");
+    });
+    wait.recv_timeout(PATIENCE).expect("the service stops");
 }

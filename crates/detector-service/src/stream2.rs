@@ -337,7 +337,7 @@ impl Intake {
         let taken = |name: &String| self.shared.run(name).is_some();
         let name = (0..u32::MAX).map(numbered).find(|name| !taken(name)).expect("no service has so many runs");
         let series = Stream2Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
-        let series = series.with_image(self.lowest.unwrap_or(image.number));
+        let mut series = series.with_image(self.lowest.unwrap_or(image.number));
         let mut base = DatasetSpec::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;
         let mut description = series.describe(base.clone());
@@ -362,6 +362,8 @@ impl Intake {
         let taken = |file: &PathBuf| self.shared.config.root.join(file).symlink_metadata().is_ok();
         let file = (0..u32::MAX).map(free).find(|file| !taken(file)).expect("no directory holds so many files");
         let request = StartRequest { finish: false, ..StartRequest::new(&name, file, description) };
+        // They are in the description. The record and the run, which outlives the series, do not need them.
+        series.start.arrays = Vec::new();
         let taken = Box::new(TakenSeries { detector: self.address.clone(), series: series.clone() });
         match self.shared.begin_for(request, &Asker::Detector(taken)) {
             Ok(run) => Ok((series, run)),

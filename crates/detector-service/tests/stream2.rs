@@ -405,3 +405,38 @@ fn readable_part_of_a_series_is_kept() {
         assert!(bytes.iter().all(|byte| *byte == 0), "frame {number} reads as the fill value");
     }
 }
+
+/// Promise: the service stops during a series, whose images come faster than reads time out. Neither run nor record keeps
+/// the arrays of the start message.
+#[test]
+fn service_stops_during_a_series() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    let mut announced = start(&["threshold_1", "threshold_2"]).encode();
+    // One key more: the mask of one threshold.
+    announced[0] += 1;
+    announced.extend(b"\x6apixel_mask\xa1\x6bthreshold_1\xd8\x28\x82\x82\x18\x30\x18\x40\xd8\x46\x59\x30\x00");
+    announced.extend([0; 48 * 64 * 4]);
+    push.send(&announced).expect("sent");
+    send_image(&mut push, 0);
+    until(|| service.shared().run("series-9").is_some());
+    let run = service.shared().run("series-9").expect("begun");
+    assert!(run.request.description.arrays.iter().any(|array| array.path == "threshold_1_channel/pixel_mask"));
+    assert!(run.series.as_ref().is_some_and(|taken| taken.series.start.arrays.is_empty()));
+    let (stopped, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        service.stop();
+        stopped.send(()).expect("the test waits");
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let message = image(1, Stream2Compression::BitshuffleLz4, |bytes| bytes);
+    while wait.try_recv().is_err() {
+        assert!(Instant::now() < deadline, "the service does not stop");
+        // The service closes the connection when it stops.
+        let _ = push.send(&message);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,10 +1,10 @@
-use super::message::{Channel, Stream2Compression};
+use super::message::{Channel, StartArray, Stream2Compression};
 use super::zmtp::{Received, ZmtpRole, handshake, receive, send};
 use super::*;
 use proptest::prelude::*;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue};
+use varve_detector_dataset::dataset_spec::{DatasetSpec, RunValue, Structure};
 use varve_detector_dataset::frame::Payload;
 use varve_detector_filters::{Encoder, Filter};
 use varve_detector_hdf5::ElementType;
@@ -50,6 +50,53 @@ fn series_start_survives_service_restart() {
     let read: SeriesStart = serde_json::from_slice(&kept).unwrap();
     assert_eq!(read.threshold_energy, [("threshold_2".to_owned(), 6e3)]);
     assert_eq!(read.frame_time, None);
+}
+
+/// Masks and flatfields that do not fit are left out; the series keeps its images and the other arrays.
+#[test]
+fn arrays_that_do_not_fit_do_not_refuse_the_series() {
+    let array = |name: &str, shape: &[u64], element: ElementType| {
+        let bytes = vec![0; shape.iter().product::<u64>() as usize * element.size()];
+        let compression = Stream2Compression::None;
+        StartArray { name: name.into(), shape: shape.to_vec(), element, big_endian: false, compression, bytes }
+    };
+    let arrays = vec![
+        array("threshold_1/pixel_mask", &[8, 6], ElementType::U32),
+        array("threshold_1/flatfield", &[6, 8], ElementType::F32),
+        array("other/flatfield", &[6, 8], ElementType::F32),
+        array("x-/pixel_mask", &[6, 8], ElementType::U32),
+        array("empty", &[0], ElementType::F32),
+    ];
+    let start = SeriesStart { arrays, ..start(&["threshold_1"]) };
+    let bytes = shuffled(&pixels(1));
+    let channels = vec![channel("threshold_1", Stream2Compression::BitshuffleLz4, &bytes)];
+    let image = Stream2Image { series: 7, unique: "01H", channels, ..Stream2Image::default() };
+    let series = Stream2Series::begin(start, &image, Filter::BSLZ4).unwrap();
+    let mut base = DatasetSpec::new(ElementType::U8, vec![1]);
+    base.structure = Structure::Nexus;
+    let described = series.describe(base);
+    described.check().unwrap();
+    let paths: Vec<&str> = described.arrays.iter().map(|array| array.path.as_str()).collect();
+    assert!(paths.contains(&"flatfield") && !paths.contains(&"pixel_mask"), "{paths:?}");
+}
+
+/// A peer that repeats keys, or invents them, takes no more memory than one that does not.
+#[test]
+fn repeated_and_unknown_keys_are_limited() {
+    let mut bytes = b"\xbf\x64type\x65start\x69series_id\x18\x2a\x6cimage_size_x\x08\x6cimage_size_y\x06".to_vec();
+    bytes.extend(b"\x70number_of_images\x03\x68channels\x81\x61t");
+    for number in 0..500 {
+        // A mask of one row of one element, and an unknown field whose value cannot be read.
+        bytes.extend(b"\x6apixel_mask\xa1\x61t\xd8\x28\x82\x82\x01\x01\xd8\x40\x41\x07");
+        bytes.extend(format!("\x63{number:03}").bytes());
+        bytes.push(0x01);
+        bytes.extend(b"\x6aframe_time\x61x");
+    }
+    bytes.push(0xff);
+    let Ok(Stream2Message::Start(start)) = Stream2Message::decode(&bytes) else {
+        panic!("{:?}", Stream2Message::decode(&bytes))
+    };
+    assert_eq!((start.arrays.len(), start.unknown.len(), start.passed_over.len()), (1, 64, 64));
 }
 
 /// Promise: a series with far more announced images than an index that is written as a whole should have is unbounded.

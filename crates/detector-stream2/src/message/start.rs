@@ -59,15 +59,15 @@ pub(super) fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream
             "goniometer" => start.goniometer = wanted(key, value, &mut passed_over, axes)?.unwrap_or_default(),
             "pixel_mask" | "flatfield" => {
                 let arrays = wanted(key, value, &mut passed_over, |value| images_by_channel(key, value))?;
-                start.arrays.extend(arrays.unwrap_or_default());
+                add_new(&mut start.arrays, arrays.unwrap_or_default());
             }
             "countrate_correction_lookup_table" => {
                 let array = wanted(key, value, &mut passed_over, |value| table(key, value))?;
-                start.arrays.extend(array);
+                add_new(&mut start.arrays, array);
             }
             "type" => value.skip()?,
             _ => {
-                if key != "user_data" {
+                if key != "user_data" && start.unknown.len() < OTHERS_MAX {
                     start.unknown.push(key.to_owned());
                 }
                 let other = wanted(key, value, &mut passed_over, any)?.and_then(run_value);
@@ -78,7 +78,10 @@ pub(super) fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream
                     {
                         start.others.push((key.to_owned(), other));
                     }
-                    Some(_) => passed_over.push(format!("`{}`: its value or its name is too long", shown(key))),
+                    Some(_) if passed_over.len() < OTHERS_MAX => {
+                        passed_over.push(format!("`{}`: its value or its name is too long", shown(key)));
+                    }
+                    Some(_) => {}
                     None => {}
                 }
             }
@@ -91,6 +94,15 @@ pub(super) fn start(mut reader: CborReader<'_>) -> Result<SeriesStart, BadStream
         return bad("the start of a series has no `image_size_x`, `image_size_y` or `channels`");
     }
     Ok(start)
+}
+
+/// A key that is repeated adds nothing.
+fn add_new(arrays: &mut Vec<StartArray>, others: impl IntoIterator<Item = StartArray>) {
+    for other in others {
+        if !arrays.iter().any(|array| array.name == other.name) {
+            arrays.push(other);
+        }
+    }
 }
 
 /// Reads an optional field. If that fails, the field is skipped and recorded in `passed_over`.
@@ -106,7 +118,9 @@ pub(super) fn wanted<'m, T>(
         Err(error) => {
             *reader = before;
             reader.skip()?;
-            passed_over.push(format!("`{key}`: {error}"));
+            if passed_over.len() < OTHERS_MAX {
+                passed_over.push(format!("`{}`: {error}", shown(key)));
+            }
             Ok(None)
         }
     }

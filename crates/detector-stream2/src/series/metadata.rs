@@ -15,6 +15,9 @@ use varve_detector_hdf5::ElementType;
 const TEXT_BYTES_MIN: usize = 64;
 /// Limit for the table of the countrate correction: an entry for every count of 20 bits.
 const TABLE_BYTES_MAX: usize = 8 << 20;
+/// Limit for all arrays of a series; a mask and a flatfield for each threshold of the largest detectors have less. They are
+/// unpacked in memory, and may be compressed two hundred times.
+const ARRAYS_BYTES_MAX: u64 = 1 << 30;
 /// Beam energy times wavelength, in electronvolt ångström.
 const EV_ANGSTROM: f64 = 12_398.419_843_320_026;
 
@@ -51,11 +54,17 @@ impl Stream2Series {
         let known = self.known(description.nxmx.take().unwrap_or_default());
         description.nxmx = Some(known);
         for array in self.arrays() {
+            let (before, name) = (description.clone(), array.path.clone());
             description.arrays.retain(|other| other.path != array.path);
             if array.path == PIXEL_MASK {
                 description.nxmx.iter_mut().for_each(|nxmx| nxmx.pixel_mask.clear());
             }
             description.arrays.push(array);
+            // An array that does not fit must not refuse the series.
+            if let Err(why) = description.check() {
+                tracing::warn!(series = self.start.series, "series recorded without `{name}`: {why}");
+                description = before;
+            }
         }
         description.values.extend(self.values());
         description
@@ -140,10 +149,13 @@ impl Stream2Series {
 
     /// Masks and flatfields of the channels, and the table of the countrate correction.
     fn arrays(&self) -> Vec<StaticArray> {
-        let mut arrays = Vec::new();
+        let (mut arrays, mut left) = (Vec::new(), ARRAYS_BYTES_MAX);
         for array in &self.start.arrays {
-            match self.array(array) {
-                Ok(array) => arrays.push(array),
+            match self.array(array, left) {
+                Ok(array) => {
+                    left -= array.data.as_ref().map_or(0, |data| data.len() as u64);
+                    arrays.push(array);
+                }
                 Err(why) => {
                     tracing::warn!(series = self.start.series, "series recorded without `{}`: {why}", array.name);
                 }
@@ -152,17 +164,20 @@ impl Stream2Series {
         arrays
     }
 
-    fn array(&self, array: &StartArray) -> Result<StaticArray, String> {
+    /// `most`: the number of bytes that it may have.
+    fn array(&self, array: &StartArray, most: u64) -> Result<StaticArray, String> {
         let StartArray { name, shape, element, big_endian, compression, bytes } = array;
         let size = element.size();
         if !name.splitn(2, '/').all(is_name) {
             return Err("its channel has an impossible name".into());
         }
         let (name, shape) = match name.split_once('/') {
+            Some(_) if *shape != [self.start.height, self.start.width] => {
+                return Err(format!("it has the shape {shape:?}"));
+            }
             // The mask of the only channel is the detector's.
-            Some((_, name)) if self.start.channels.len() == 1 => (name, shape.clone()),
-            Some(_) if *shape == [self.start.height, self.start.width] => (name.as_str(), shape.clone()),
-            Some(_) => return Err(format!("it has the shape {shape:?}")),
+            Some((channel, name)) if self.start.channels == [channel] => (name, shape.clone()),
+            Some(_) => (name.as_str(), shape.clone()),
             None => {
                 let length = match compression {
                     Stream2Compression::None => Some(bytes.len()),
@@ -174,8 +189,10 @@ impl Stream2Series {
             }
         };
         let length = shape.iter().try_fold(size as u64, |bytes, side| bytes.checked_mul(*side));
-        let length =
-            length.filter(|length| (1..=ARRAY_BYTES_MAX).contains(length)).ok_or("it is empty, or too large")?;
+        // Masks grow to elements of four bytes.
+        let grown = length.map(|length| length / size as u64 * size.max(4) as u64);
+        let fits = grown.is_some_and(|grown| (1..=ARRAY_BYTES_MAX.min(most)).contains(&grown));
+        let length = length.filter(|_| fits).ok_or("it is empty, or too large")?;
         let plain = plain((*compression, *big_endian), *element, bytes, length as usize);
         let plain = plain.map_err(|error| error.to_string())?;
         let is_mask = name.rsplit('/').next() == Some(PIXEL_MASK);

@@ -41,6 +41,11 @@ ABSENCE_S = 86400.0
 # The service's rule for names of runs.
 RUN_NAME_BYTES_MAX = 64
 
+# More files of one name than a service remembers ended runs.
+RUN_NAMES_MAX = 200
+# A service refuses with these while it is busy or restarts, and does not after it.
+REFUSED_FOR_NOW = ("limit", "stopping", "full", "token")
+
 logger = logging.getLogger("varve_detector_ophyd")
 
 
@@ -106,7 +111,7 @@ class VarveDataLogic(DetectorDataLogic):
         # The device ends the run, not the clients that send its frames.
         options = {"finish": False, "absence_s": ABSENCE_S, "directories": _missing_directories(info), **self.options}
         path = info.directory_path / filename
-        status = await asyncio.to_thread(self.control.start, name, path, description, **options)
+        name, status = await self._start(name, path, description, options)
         self._active = name
         self._set_run(name)
         self._set_readable(status["readable"])
@@ -119,9 +124,23 @@ class VarveDataLogic(DetectorDataLogic):
             collections_written_signal=self.frames_readable,
         )
 
+    async def _start(self, stem: str, path: PurePath, description: dict, options: dict) -> tuple[str, dict]:
+        """Starts a run under the first free name of `stem`, `stem-2`, and so on: files of several directories may have one
+        name."""
+        for number in range(1, RUN_NAMES_MAX + 1):
+            suffix = "" if number == 1 else f"-{number}"
+            name = stem[: RUN_NAME_BYTES_MAX - len(suffix)] + suffix
+            try:
+                return name, await asyncio.to_thread(self.control.start, name, path, description, **options)
+            except Refused as error:
+                # If it had this file, the next name is refused because the file exists.
+                if error.name != "ended" or number == RUN_NAMES_MAX:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
     async def stop(self) -> None:
         """Finishes the run, if one is active."""
-        name, self._active = self._active, None
+        name = self._active
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -129,7 +148,14 @@ class VarveDataLogic(DetectorDataLogic):
                 await watching
         if name is not None:
             # Frames that arrived last count as well.
-            status = await asyncio.to_thread(self.control.stop, name)
+            try:
+                status = await asyncio.to_thread(self.control.stop, name)
+            except Refused as error:
+                if error.name not in REFUSED_FOR_NOW:
+                    self._active = None
+                raise
+            # After a request that failed, the run is still active, and the next call stops it.
+            self._active = None
             self._set_readable(status["readable"])
             self._set_run("")
             if status["state"] == "failed":
@@ -145,6 +171,10 @@ class VarveDataLogic(DetectorDataLogic):
             try:
                 status = await asyncio.to_thread(self.control.latest, name, latest, WATCH_WAIT)
             except Refused as error:
+                if error.name in REFUSED_FOR_NOW:
+                    logger.warning("cannot watch run %s, retrying: %s", name, error)
+                    await asyncio.sleep(WATCH_RETRY)
+                    continue
                 logger.error("cannot watch run %s: %s", name, error)
                 return
             except DetectorError as error:

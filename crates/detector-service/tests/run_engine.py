@@ -153,7 +153,13 @@ def main():
         raise AssertionError("a file was overwritten")
     except Exception as error:
         causes = [error, error.__cause__, *getattr(error, "args", ())]
-        assert any("give another name and file" in str(cause) for cause in causes), repr(error)
+        assert any("a run never overwrites a file" in str(cause) for cause in causes), repr(error)
+    # A file of this name in another directory is another run.
+    files.path, files.number = str(directory / "scan" / "tomorrow"), 8
+    engine(bp.count([det], num=2))
+    assert control.status("lyso_008-2")["state"] == "finished"
+    with Follower(directory / "scan" / "tomorrow" / "lyso_008.h5") as run:
+        assert len(run.file["entry/data/data"]) == 2
     try:
         control.start("deep", directory / "a" / "b" / "c.h5", {"element": "u8", "frame": [2, 2]}, directories=1)
         raise AssertionError("two directories were created")

@@ -104,11 +104,16 @@ impl Core {
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
         let deadline = clock.monotonic().after(config.deadline);
-        let mut wait = SERVER_WAIT;
+        let (mut wait, mut logged) = (SERVER_WAIT, false);
         let welcome = loop {
             match transport.find().await {
                 Ok(welcome) => break welcome,
-                Err(FindError::Unready(_)) if clock.monotonic() < deadline => transport.pause(wait.next()).await,
+                Err(FindError::Unready(reason)) if clock.monotonic() < deadline => {
+                    if !std::mem::replace(&mut logged, true) {
+                        tracing::warn!("no server takes this client yet, trying for {:?}: {reason}", config.deadline);
+                    }
+                    transport.pause(wait.next()).await;
+                }
                 Err(FindError::Absent(text) | FindError::Unready(text)) => {
                     return Err(Failure::new(Errno::EHOSTDOWN, text));
                 }

@@ -104,8 +104,13 @@ impl RegistryAddress {
                     None => PosixStore::open(volume.at_root()).map_err(failed)?,
                 };
                 // A kill or a move must be possible on a full store. A store that was unmounted is not one that lost its maps.
-                let reserve = Reserve::of(volume.reserve()).map_err(failed)?;
-                let store = store.with_reserve(Arc::new(reserve)).with_place(volume.place().cloned());
+                let store = match Reserve::of(volume.reserve()) {
+                    Ok(reserve) => store.with_reserve(Arc::new(reserve)),
+                    // A user who may enter the root and not list it can read the maps.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => store,
+                    Err(error) => return Err(failed(error)),
+                };
+                let store = store.with_place(volume.place().cloned());
                 Ok(Arc::new(StoreRegistry::new(Arc::new(store), name).in_directory(volume.cluster())))
             }
             RegistryAddress::Etcd(address) => Ok(Arc::new(EtcdRegistry::new(address.clone(), id)?)),

@@ -20,6 +20,9 @@ use varve_types::ShardCount;
 /// Attempts at a claim. An attempt fails if servers died and others came meanwhile.
 const ATTEMPTS_MAX: u32 = 10;
 
+/// Restarts of a look for living servers. A registry that hung once costs one; a registry that is always slow ends the look.
+const RESTARTS_MAX: u32 = 10;
+
 pub struct ClaimConfig {
     pub registry: Arc<dyn Registry>,
     pub clock: Arc<dyn Clock>,
@@ -189,7 +192,9 @@ impl VolumeClaim {
     }
 }
 
-/// The members of `map` that renew. Takes as long as the first renewal of each, and a lease and a tenth if one is dead.
+/// The members of `map` that renew. Takes as long as the first renewal of each, and a lease and a tenth if one is dead. The
+/// time counts as in [`Detector`](crate::detector::Detector): from the end of one look to the beginning of another. A slow
+/// look restarts it, because a registry that hangs takes no renewals either.
 pub async fn living_members(
     registry: &dyn Registry,
     clock: &dyn Clock,
@@ -197,15 +202,29 @@ pub async fn living_members(
 ) -> Result<Vec<LivingServer>, RegistryError> {
     let patience = map.lease() + map.lease() / 10;
     let (mut first, mut living) = (BTreeMap::new(), BTreeSet::new());
-    let begun = clock.monotonic();
+    let (mut since, mut restarts) = (None, 0);
     loop {
+        let asked = clock.monotonic();
+        let mut slow = false;
         for server in map.members.keys() {
+            let before = clock.monotonic();
             let pulse = registry.pulse(*server).await?;
+            slow |= clock.monotonic().since(before) > map.lease() / 6;
             if *first.entry(*server).or_insert(pulse) != pulse && !pulse.is_killed() {
                 living.insert(*server);
             }
         }
-        if living.len() == map.members.len() || clock.monotonic().since(begun) > patience {
+        if slow {
+            restarts += 1;
+            since = None;
+        }
+        if restarts > RESTARTS_MAX {
+            let (registry, reason) =
+                ("of the volume".to_owned(), "it is too slow to tell which servers live".to_owned());
+            return Err(RegistryError::Unavailable { registry, reason });
+        }
+        let since = *since.get_or_insert_with(|| clock.monotonic());
+        if living.len() == map.members.len() || asked.since(since) > patience {
             let members = map.members.iter().filter(|(server, _)| living.contains(server));
             return Ok(members.map(|(server, member)| LivingServer::of(*server, member)).collect());
         }

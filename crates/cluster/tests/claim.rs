@@ -6,7 +6,7 @@ use cluster::{Cluster, LEASE, Node};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use varve_cluster::claim::{ClaimError, VolumeClaim};
+use varve_cluster::claim::{ClaimError, VolumeClaim, living_members};
 use varve_cluster::map::{ClusterMap, MapRefusal};
 use varve_cluster::membership::{MembershipError, evict};
 use varve_env::random::Seeded;
@@ -80,6 +80,27 @@ fn claim_kills_no_server_while_the_registry_hangs() {
         let (claimed, ()) = futures::join!(cluster.claim(), hangs);
         assert!(matches!(claimed, Err(ClaimError::InUse(_))));
         assert!(nodes.iter().all(Node::is_member));
+    });
+}
+
+/// Promise: a look for living servers takes none for dead because the registry hung.
+#[test]
+fn look_for_servers_outlasts_a_registry_that_hangs() {
+    Cluster::run(async |cluster| {
+        let nodes = cluster.join(2).await;
+        let hangs = async {
+            tokio::time::sleep(LEASE / 24).await;
+            cluster.network.hang_all(true);
+            tokio::time::sleep(LEASE * 10).await;
+            cluster.network.hang_all(false);
+        };
+        let (registry, clock) = (cluster.registry(), cluster.clock());
+        let map = cluster.map().await;
+        let (living, ()) = futures::join!(living_members(&*registry, &*clock, &map), hangs);
+        assert_eq!(living.unwrap().len(), 2);
+        nodes[0].kill();
+        let living = living_members(&*registry, &*clock, &map).await.unwrap();
+        assert_eq!(living.iter().map(|server| server.server).collect::<Vec<_>>(), [nodes[1].server]);
     });
 }
 

@@ -29,7 +29,8 @@ fn removal_frees_space_of_a_full_store() {
     until("the removals free space", SHORT, || free() > 0);
     for server in [&one, &other] {
         let log = server.log();
-        assert!(!log.contains("cannot renew its lease") && !log.contains("renewed late"), "{log}");
+        // A busy machine makes a renewal late; only a failed one is the full store's fault.
+        assert!(!log.contains("cannot renew its lease"), "{log}");
     }
     disk.give_room();
     until("the store takes writes again", TAKEOVER, || write(101).is_ok());

@@ -2,6 +2,7 @@
 
 use super::common::{SHORT, run, until, varve};
 use super::{SHARDS, TAKEOVER, await_open, await_shares, map, number_of, refused, volume};
+use std::path::Path;
 use std::process::Command;
 use varve_env::volume_dir::VolumeDir;
 
@@ -47,7 +48,7 @@ fn copy_of_a_served_store_is_checked_and_dumped() {
     await_shares(&volume, &[(one.pid(), SHARDS / 2), (other.pid(), SHARDS / 2)]);
     await_open(&volume);
     let copy = volume.beside("copy");
-    assert!(Command::new("cp").arg("-a").arg(volume.store()).arg(&copy).status().expect("cp starts").success());
+    copy_served(&volume.store(), &copy);
     let version = map(&volume).version;
     run(varve().arg("fsck").arg(&copy), SHORT).succeeded("varve fsck of the copy");
     run(varve().arg("dump").arg(&copy).arg("-o").arg(volume.beside("dump")), SHORT).succeeded("varve dump of the copy");
@@ -58,6 +59,17 @@ fn copy_of_a_served_store_is_checked_and_dumped() {
     one.stop();
     other.stop();
     volume.expect_sound();
+}
+
+/// Copies a store while servers renew in it: a renewal that they remove meanwhile makes `cp` fail.
+fn copy_served(store: &Path, copy: &Path) {
+    until("cp copies all files", TAKEOVER, || {
+        let copied = Command::new("cp").arg("-a").arg(store).arg(copy).status().expect("cp starts").success();
+        if !copied {
+            std::fs::remove_dir_all(copy).expect("a part of the copy");
+        }
+        copied
+    });
 }
 
 /// Promise: members that died are not shown as active beside a server that is alone.

@@ -77,7 +77,7 @@ impl MembershipThread {
         inboxes: Vec<mpsc::Sender<WorkerMessage>>,
         command: watch::Sender<ServerCommand>,
     ) -> Result<MembershipThread, MembershipError> {
-        let registry = open_registry(settings, shared)?;
+        let (registry, had_servers) = open_registry(settings, shared)?;
         let server = ServerId(shared.number);
         let config = JoinConfig {
             registry: Arc::clone(&registry),
@@ -89,7 +89,7 @@ impl MembershipThread {
             lease_time: settings.lease,
         };
         let shared = Arc::clone(shared);
-        let cluster = ClusterServer { shared, registry, server, inboxes, command };
+        let cluster = ClusterServer { shared, registry, had_servers, server, inboxes, command };
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (joined, result) = blocking::sync_channel(1);
         let thread = std::thread::Builder::new().name("varve-membership".into());
@@ -122,9 +122,11 @@ impl MembershipThread {
 }
 
 /// Opens the registry of the volume's servers. The first server's choice is recorded once that registry has answered.
-fn open_registry(settings: &JoinSettings, shared: &ServerShared) -> Result<Arc<dyn Registry>, MembershipError> {
+/// Returns also whether a choice was recorded before: then servers may have joined.
+fn open_registry(settings: &JoinSettings, shared: &ServerShared) -> Result<(Arc<dyn Registry>, bool), MembershipError> {
     let (volume, asked) = (&shared.volume, settings.registry.as_ref());
-    if RegistryAddress::of_volume(volume, asked)?.is_none() {
+    let had_servers = RegistryAddress::of_volume(volume, asked)?.is_some();
+    if !had_servers {
         let first = asked.cloned().unwrap_or_default().open(volume, shared.settings.id)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(MembershipError::Thread)?;
@@ -132,7 +134,7 @@ fn open_registry(settings: &JoinSettings, shared: &ServerShared) -> Result<Arc<d
         runtime.shutdown_background();
         answered.map_err(|_| MembershipError::JoinDeadline(JOIN_MAX))??;
     }
-    Ok(RegistryAddress::of_joining_server(volume, asked)?.open(volume, shared.settings.id)?)
+    Ok((RegistryAddress::of_joining_server(volume, asked)?.open(volume, shared.settings.id)?, had_servers))
 }
 
 /// How others see this server. `peers`: where it takes their calls. `synced`: its replies to changes wait for the fsync.
@@ -178,6 +180,8 @@ fn live(
 struct ClusterServer {
     shared: Arc<ServerShared>,
     registry: Arc<dyn Registry>,
+    /// Servers may have joined before this one did.
+    had_servers: bool,
     server: ServerId,
     inboxes: Vec<mpsc::Sender<WorkerMessage>>,
     command: watch::Sender<ServerCommand>,
@@ -279,15 +283,7 @@ impl ClusterServer {
             if was.is_some_and(|was| was.term == now.term) {
                 continue;
             }
-            // An owner that lives has closed the shard. Replies of a dead one may still be on their way.
-            let was_closed = match was {
-                Some(was) => {
-                    let lives = was.owner.is_some_and(|owner| map.members.contains_key(&owner));
-                    lives && was.term.0 + 1 == now.term.0
-                }
-                None => now.term.0 == 1,
-            };
-            let after = if was_closed { Duration::ZERO } else { REPLY_GRACE };
+            let after = opened_after(map, was, now, self.had_servers);
             self.tell(usize::from(now.worker), WorkerMessage::Own { shard, term: now.term, after }).await;
         }
         if let Some(network) = self.shared.peer_network.get() {
@@ -515,6 +511,22 @@ impl ClusterServer {
         let (reply, closed) = oneshot::channel();
         self.tell(worker, WorkerMessage::GiveAway { shard, reply }).await;
         closed.await.unwrap_or_else(|_| Err(format!("worker {worker} has ended")))
+    }
+}
+
+/// How long this server waits before it opens a shard that it owns `now`. `was`: in the map that it knew before.
+fn opened_after(map: &ClusterMap, was: Option<Ownership>, now: Ownership, had_servers: bool) -> Duration {
+    match was {
+        // An owner that lives has closed the shard. Replies of a dead one may still be on their way.
+        Some(was) => {
+            let lives = was.owner.is_some_and(|owner| map.members.contains_key(&owner));
+            if lives && was.term.0 + 1 == now.term.0 { Duration::ZERO } else { REPLY_GRACE }
+        }
+        // The map names no owner before this one. If servers joined before, the registry has lost a map: they answer until
+        // their leases end, and can renew once more before they notice the loss.
+        None if now.term.0 == 1 && had_servers => 2 * map.lease() + REPLY_GRACE,
+        None if now.term.0 == 1 => Duration::ZERO,
+        None => REPLY_GRACE,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::moves::{clients, fence, settled};
 use super::*;
+use varve_cluster::membership::REPLY_GRACE;
 use varve_proto::ShardPhase;
 use varve_types::InodeId;
 
@@ -85,6 +86,26 @@ fn joined_servers_divide_shards_and_name_owners() {
     await_open(&one, &site, 8);
     one.stop(STOP).unwrap();
     assert!(varve_admin::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+}
+
+/// Promise: a server that finds the registry empty opens no shard before the leases of the servers that may have joined
+/// before have ended. The first server of a volume does not wait.
+#[test]
+fn server_waits_if_the_registry_lost_its_content() {
+    let lease = Duration::from_secs(1);
+    let mut site = joining(2);
+    site.config.join = Some(JoinSettings { registry: None, lease });
+    let opened_after = || {
+        let begun = Instant::now();
+        let server = site.start();
+        await_open(&server, &site, 2);
+        server.stop(STOP).unwrap();
+        begun.elapsed()
+    };
+    opened_after();
+    std::fs::remove_dir_all(site.config.volume.root().join("cluster/map")).unwrap();
+    let waited = opened_after();
+    assert!(waited >= 2 * lease + REPLY_GRACE, "{waited:?}");
 }
 
 /// Promise: a server takes a shard back that another process has opened although the cluster's map does not name it.

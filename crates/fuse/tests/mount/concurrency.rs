@@ -125,8 +125,8 @@ fn killed_callers_block_nobody() {
         }
         done.store(true, Relaxed);
         let left_alone: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
-        // A busy machine may delay all of them once or twice.
-        assert!(left_alone <= 8, "{left_alone} calls took longer than {LEFT_ALONE:?}");
+        // Killed callers that block others delay them in each of the 30 rounds. A busy machine delays all of them at times.
+        assert!(left_alone <= 20, "{left_alone} calls took longer than {LEFT_ALONE:?}");
     });
     beside.close();
     volume.close();

@@ -44,7 +44,7 @@ pub struct MountOptions {
 
 /// A thread waits while its call is with a server or the store. With fewer threads, some calls to a server that hangs would
 /// delay every other call.
-const THREADS_MIN: usize = 16;
+const THREADS_MIN: usize = 8;
 /// By default. Each thread has a connection to each worker that it calls, and servers limit connections.
 const THREADS_DEFAULT_MAX: usize = 32;
 /// More threads only add memory (each has a request buffer) and contention on /dev/fuse.

@@ -8,7 +8,7 @@ mod compare;
 pub(crate) mod numbers;
 pub(crate) mod page;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 pub use build::{of_mdtest, of_stream};

@@ -213,7 +213,7 @@ fn brief_text_answers_in_eighty_columns() {
 }
 
 /// Checks that every tag is closed in order and every attribute is quoted, as an XML parser requires.
-fn well_formed(page: &str) {
+pub(crate) fn well_formed(page: &str) {
     let mut open = Vec::new();
     let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
     while let Some(start) = rest.find('<') {

@@ -5,6 +5,7 @@ use super::answer::{Verdict, compare_entries, statements};
 use super::published::{COLLECTIONS, Published};
 use super::*;
 use crate::measure::Percentiles;
+use crate::report::tests::well_formed;
 use crate::run_file::{RUN_SCHEMA_VERSION, RunStep, TimelinePoint, marks, parameters};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -231,23 +232,4 @@ fn marked_figures_say_so_in_the_answer() {
         .for_each(|entry| entry.marks = vec![marks::PAGE_CACHE.to_owned(), marks::PARTIAL.to_owned()]);
     let said = statements(&merged(cached));
     assert!(said.iter().all(|said| said.text.ends_with("; perhaps only in the page cache; measured in part.")));
-}
-
-/// Checks that every tag is closed in order and every attribute is quoted, as an XML parser requires.
-fn well_formed(page: &str) {
-    let mut open = Vec::new();
-    let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
-    while let Some(start) = rest.find('<') {
-        assert!(!rest[..start].contains('>'), "stray '>' in {:?}", &rest[..start]);
-        let end = start + rest[start..].find('>').expect("a tag ends");
-        let tag = &rest[start + 1..end];
-        rest = &rest[end + 1..];
-        assert!(!tag.contains('<') && tag.matches('"').count().is_multiple_of(2), "{tag:?}");
-        if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "</{name}>");
-        } else if !tag.ends_with('/') {
-            open.push(tag.split_whitespace().next().unwrap());
-        }
-    }
-    assert!(open.is_empty(), "never closed: {open:?}");
 }

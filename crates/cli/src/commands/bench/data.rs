@@ -1,12 +1,10 @@
 //! `varve bench data`: checkpoints, shared files, frames, random opens and reads.
 
-use super::drive::DriveFlags;
-use super::explain;
+use super::drive::RankFlags;
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::Bytes;
 use clap::Args;
-use std::path::PathBuf;
 use varve_bench::target::Via;
 use varve_bench::workloads::data::{self, DataConfig, DataOptions, DataPattern};
 
@@ -53,29 +51,24 @@ pub struct Arguments {
     #[arg(long)]
     keep_caches: bool,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let options = DataOptions {
-        pattern: arguments.pattern,
-        bytes: arguments.bytes.0,
-        transfer_bytes: arguments.transfer.0,
-        block_bytes: arguments.block.unwrap_or(arguments.transfer).0,
-        direct: arguments.direct,
-        verify: arguments.verify,
-        drop_caches: !arguments.keep_caches,
-        write_only: arguments.write_only,
-        files: arguments.files,
-        operations: arguments.operations,
-    };
-    let config = DataConfig { campaign, options, clients: arguments.clients.clone(), repeat: arguments.repeat };
-    let results = data::run(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let options = DataOptions {
+            pattern: arguments.pattern,
+            bytes: arguments.bytes.0,
+            transfer_bytes: arguments.transfer.0,
+            block_bytes: arguments.block.unwrap_or(arguments.transfer).0,
+            direct: arguments.direct,
+            verify: arguments.verify,
+            drop_caches: !arguments.keep_caches,
+            write_only: arguments.write_only,
+            files: arguments.files,
+            operations: arguments.operations,
+        };
+        let config = DataConfig { campaign, options, clients: arguments.clients.clone(), repeat: arguments.repeat };
+        data::run(&config)
+    })
 }

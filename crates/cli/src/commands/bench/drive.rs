@@ -31,6 +31,31 @@ pub struct DriveFlags {
     pub csv: Option<PathBuf>,
 }
 
+/// The flags of workloads that only ranks run.
+#[derive(Debug, Args)]
+pub struct RankFlags {
+    #[command(flatten)]
+    drive: DriveFlags,
+    /// Keep the results as JSON, as --json prints them
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+impl RankFlags {
+    /// Runs a workload at the targets and delivers its results.
+    pub fn run(
+        &self,
+        via: &[Via],
+        output: &Output,
+        work: impl FnOnce(CampaignConfig) -> varve_bench::Result<RunResults>,
+    ) -> Result<Exit> {
+        let save = self.save.as_ref();
+        let Some(campaign) = self.drive.campaign(via, save, output)? else { return Ok(Exit::Done) };
+        let results = work(campaign).map_err(|error| explain(&error))?;
+        self.drive.deliver(&results, save, output, RunResults::to_text)
+    }
+}
+
 /// A client process of a benchmark, which starts this by itself
 #[derive(Debug, Args)]
 pub struct RankArguments {}

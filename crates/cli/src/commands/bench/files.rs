@@ -1,12 +1,10 @@
 //! `varve bench files`: small files of several sizes in one directory.
 
-use super::drive::DriveFlags;
-use super::explain;
+use super::drive::RankFlags;
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::Bytes;
 use clap::Args;
-use std::path::PathBuf;
 use varve_bench::target::Via;
 use varve_bench::workloads::small_files::{self, SIZES, SmallFilesConfig};
 
@@ -29,27 +27,22 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let sizes = match arguments.sizes.as_slice() {
-        [] => SIZES.to_vec(),
-        sizes => sizes.iter().map(|size| size.0).collect(),
-    };
-    let config = SmallFilesConfig {
-        campaign,
-        files: arguments.files,
-        sizes,
-        clients: arguments.clients.clone(),
-        repeat: arguments.repeat,
-    };
-    let results = small_files::run(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let sizes = match arguments.sizes.as_slice() {
+            [] => SIZES.to_vec(),
+            sizes => sizes.iter().map(|size| size.0).collect(),
+        };
+        let config = SmallFilesConfig {
+            campaign,
+            files: arguments.files,
+            sizes,
+            clients: arguments.clients.clone(),
+            repeat: arguments.repeat,
+        };
+        small_files::run(&config)
+    })
 }

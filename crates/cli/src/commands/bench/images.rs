@@ -1,12 +1,10 @@
 //! `varve bench images`: detector images, a CBF file each, at fixed rates.
 
-use super::drive::DriveFlags;
-use super::explain;
+use super::drive::RankFlags;
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::Span;
 use clap::Args;
-use std::path::PathBuf;
 use varve_bench::target::Via;
 use varve_bench::workloads::images::{self, IMAGES, ImagesConfig, RATES};
 
@@ -38,26 +36,21 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     repeat: u32,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let config = ImagesConfig {
-        campaign,
-        images: arguments.images,
-        rates_hz: arguments.rates.clone(),
-        streams: arguments.streams.clone(),
-        model: arguments.model.clone(),
-        sync: arguments.sync,
-        seconds_max: arguments.time_max.map(|time| time.0.as_secs_f64()),
-        repeat: arguments.repeat,
-    };
-    let results = images::run(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let config = ImagesConfig {
+            campaign,
+            images: arguments.images,
+            rates_hz: arguments.rates.clone(),
+            streams: arguments.streams.clone(),
+            model: arguments.model.clone(),
+            sync: arguments.sync,
+            seconds_max: arguments.time_max.map(|time| time.0.as_secs_f64()),
+            repeat: arguments.repeat,
+        };
+        images::run(&config)
+    })
 }

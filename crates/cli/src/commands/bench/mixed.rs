@@ -1,12 +1,10 @@
 //! `varve bench mixed`: a paced experiment alone, and beside other users.
 
-use super::drive::DriveFlags;
-use super::explain;
+use super::drive::RankFlags;
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::Span;
 use clap::Args;
-use std::path::PathBuf;
 use std::time::Duration;
 use varve_bench::target::Via;
 use varve_bench::workloads::mixed::{self, MixedConfig, OtherUser};
@@ -33,24 +31,19 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let config = MixedConfig {
-        campaign,
-        rate_hz: arguments.rate,
-        seconds: Duration::as_secs_f64(&arguments.time.0),
-        model: arguments.model.clone(),
-        others: arguments.others.clone(),
-        repeat: arguments.repeat,
-    };
-    let results = mixed::run(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let config = MixedConfig {
+            campaign,
+            rate_hz: arguments.rate,
+            seconds: Duration::as_secs_f64(&arguments.time.0),
+            model: arguments.model.clone(),
+            others: arguments.others.clone(),
+            repeat: arguments.repeat,
+        };
+        mixed::run(&config)
+    })
 }

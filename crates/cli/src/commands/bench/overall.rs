@@ -1,12 +1,10 @@
 //! `varve bench overall` and `varve bench saturate`: throughput against the number of clients.
 
-use super::drive::DriveFlags;
-use super::explain;
+use super::drive::RankFlags;
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::Bytes;
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
 use varve_bench::target::Via;
 use varve_bench::workloads::overall::{self, CLIENTS, OverallConfig, REPEAT, SaturationConfig, SweepMetric};
 
@@ -32,26 +30,21 @@ pub struct Arguments {
     #[arg(long)]
     shared_file: bool,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let config = OverallConfig {
-        campaign,
-        clients: arguments.clients.clone(),
-        repeat: arguments.repeat,
-        bytes: arguments.bytes.0,
-        transfer_bytes: arguments.transfer.0,
-        shared_file: arguments.shared_file,
-    };
-    let results = overall::run(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let config = OverallConfig {
+            campaign,
+            clients: arguments.clients.clone(),
+            repeat: arguments.repeat,
+            bytes: arguments.bytes.0,
+            transfer_bytes: arguments.transfer.0,
+            shared_file: arguments.shared_file,
+        };
+        overall::run(&config)
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -87,28 +80,23 @@ pub struct SaturateArguments {
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]
     files: u64,
     #[command(flatten)]
-    drive: DriveFlags,
-    /// Keep the results as JSON, as --json prints them
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    ranks: RankFlags,
 }
 
 pub fn saturate(arguments: &SaturateArguments, output: &Output) -> Result<Exit> {
-    let Some(campaign) = arguments.drive.campaign(&arguments.via, arguments.save.as_ref(), output)? else {
-        return Ok(Exit::Done);
-    };
-    let config = SaturationConfig {
-        campaign,
-        metric: match arguments.measure {
-            Sweep::Write => SweepMetric::Write,
-            Sweep::Create => SweepMetric::Create,
-        },
-        clients_max: arguments.clients_max,
-        repeat: arguments.repeat,
-        bytes: arguments.bytes.0,
-        transfer_bytes: arguments.transfer.0,
-        files: arguments.files,
-    };
-    let results = overall::saturate(&config).map_err(|error| explain(&error))?;
-    arguments.drive.deliver(&results, arguments.save.as_ref(), output, |results| results.to_text())
+    arguments.ranks.run(&arguments.via, output, |campaign| {
+        let config = SaturationConfig {
+            campaign,
+            metric: match arguments.measure {
+                Sweep::Write => SweepMetric::Write,
+                Sweep::Create => SweepMetric::Create,
+            },
+            clients_max: arguments.clients_max,
+            repeat: arguments.repeat,
+            bytes: arguments.bytes.0,
+            transfer_bytes: arguments.transfer.0,
+            files: arguments.files,
+        };
+        overall::saturate(&config)
+    })
 }

@@ -41,17 +41,18 @@ pub struct DumpProgress {
     pub rows: u64,
 }
 
-/// Dumps a volume that no server uses; writes nothing to it. Must not be called on a thread of an asynchronous runtime.
-pub fn dump_offline(
+/// Runs `work` for `command` over the tables of a volume that no server uses; writes nothing to it. Must not be called on a
+/// thread of an asynchronous runtime.
+pub(crate) fn read_offline<T>(
     volume: &VolumeDir,
-    output: &mut dyn Write,
-    progress: &mut dyn FnMut(DumpProgress),
-) -> Result<Dumped, DumpError> {
+    command: &str,
+    work: impl AsyncFnOnce(&mut OfflineSnapshot, &VolumeSettings, AckLevel) -> Result<T, DumpError>,
+) -> Result<T, DumpError> {
     let settings = volume.read_settings()?;
     let failed =
         |source| DumpError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
     let volume = &volume.opened().map_err(failed)?;
-    let alone = Maintenance::begin_to_read(volume, &settings, "varve dump")?;
+    let alone = Maintenance::begin_to_read(volume, &settings, command)?;
     let _lock = alone.lock_for_reading(volume)?;
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = offline::runtime().map_err(threads)?;
@@ -59,10 +60,21 @@ pub fn dump_offline(
     let config = offline::table_config(volume, &settings, store, runtime.handle().clone());
     runtime.block_on(async {
         let mut tables = OfflineSnapshot::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
-        let dumped = dump(&mut tables, (&settings, volume.ack_level()), output, progress).await;
+        let done = work(&mut tables, &settings, volume.ack_level()).await;
         tables.close().await?;
         alone.check()?;
-        dumped
+        done
+    })
+}
+
+/// Dumps a volume that no server uses, as [`dump`]. Must not be called on a thread of an asynchronous runtime.
+pub fn dump_offline(
+    volume: &VolumeDir,
+    output: &mut dyn Write,
+    progress: &mut dyn FnMut(DumpProgress),
+) -> Result<Dumped, DumpError> {
+    read_offline(volume, "varve dump", async |tables, settings, ack| {
+        dump(tables, (settings, ack), output, progress).await
     })
 }
 

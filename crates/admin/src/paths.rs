@@ -3,9 +3,7 @@
 //! A row does not name its parent, so this reads all names of a snapshot. In memory it keeps one name for each directory,
 //! and those of the inode.
 
-use crate::dump::DumpError;
-use crate::maintenance::Maintenance;
-use crate::snapshot::offline::{self, OfflineSnapshot};
+use crate::dump::{DumpError, read_offline};
 use crate::snapshot::{RowSource, Snapshot, SnapshotRow};
 use std::collections::HashMap;
 use varve_env::volume_dir::VolumeDir;
@@ -18,23 +16,7 @@ const DEPTH_MAX: usize = 4096;
 /// The paths of `inode` in a volume that no server uses, as [`paths`]. Must not be called on a thread of an asynchronous
 /// runtime.
 pub fn paths_offline(volume: &VolumeDir, inode: InodeId) -> Result<Vec<Vec<u8>>, DumpError> {
-    let settings = volume.read_settings()?;
-    let failed =
-        |source| DumpError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
-    let volume = &volume.opened().map_err(failed)?;
-    let alone = Maintenance::begin_to_read(volume, &settings, "varve path")?;
-    let _lock = alone.lock_for_reading(volume)?;
-    let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
-    let runtime = offline::runtime().map_err(threads)?;
-    let store = offline::store_for_reading(volume);
-    let config = offline::table_config(volume, &settings, store, runtime.handle().clone());
-    runtime.block_on(async {
-        let mut tables = OfflineSnapshot::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
-        let found = paths(&mut tables, inode).await;
-        tables.close().await?;
-        alone.check()?;
-        found
-    })
+    read_offline(volume, "varve path", async |tables, _, _| paths(tables, inode).await)
 }
 
 /// The paths of `inode`, below the root directory and without a leading slash; empty for the root itself. None: no name

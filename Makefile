@@ -55,7 +55,7 @@ SUITE_LIMIT ?= 25m
 SOAK_LIMIT ?= 4h
 SUITES := cli operate servers hosts profile report readme conformance realwork crash trouble million
 # The suites that run longer with VARVE_SOAK=1.
-SOAK_SUITES := membership volume power writer readers kill detector_service detector_long decoders conformance realwork hosts crash trouble repair dump million
+SOAK_SUITES := cli membership volume power writer readers kill detector_service detector_long decoders conformance realwork hosts crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that cargo builds each
 # crate once with one set of features, and then runs the named tests.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
